@@ -15,6 +15,7 @@ from orchestration.feeder.ports import CellCalls
 from orchestration.feeder.store_membership import StoreMembership
 from orchestration.lifecycle.feeding import compute_start_before, compute_take_end
 from timers.stores.clocks import MAX_CLOCK_SKEW, measure_skew
+from timers.stores.encoding import split_batches
 from timers.stores.port import (
     NextAttempt,
     Position,
@@ -28,12 +29,13 @@ log = get_logger(__name__)
 
 # Marks that are applied in one go.
 MAX_MARKS = 500
+# One request reads the first due timers of so many shards, and so many of each.
+SHARDS_AT_ONCE, FIRST_PAGE_SIZE = 16, 50
 # In a shard with a backlog, timers that have been due for less than this are not read behind the others. The end of an
 # attempt, with the time of the next one, has usually reached the store by then.
 RECENT = timedelta(seconds=10)
 # Each process looks at all shards in about so many passes, whoever owns them, for timers that nobody takes.
 SWEEP_PASSES = 30
-MAX_SWEPT_SHARDS = 16
 SWEEP_AGE = timedelta(seconds=30)
 # A timer that this cell cannot judge is left to others for so long.
 POSTPONEMENT = timedelta(minutes=1)
@@ -252,23 +254,29 @@ class Feeder:
         start = self._turn % max(1, len(owned))
         shards = owned[start:] + owned[:start]
         self._backlogs = {shard: one for shard, one in self._backlogs.items() if shard in owned}
-        for shard in shards:
+        for group in split_batches(shards, SHARDS_AT_ONCE):
             if room.left < 1:
                 result.has_more = True
                 break
-            self._feed_shard(shard, now, room, result)
+            self._feed_group(group, now, room, result)
         self._feed_read(now, room, result)
         room.release_reserve()
         self._feed_backlogs(now, room, result)
         self._feed_read(now, room, result)
 
-    def _feed_shard(self, shard: int, now: datetime, room: _Room, result: FeedResult) -> None:
-        backlog = self._backlogs.get(shard)
-        if backlog is None:
-            after = self._read_page(shard, None, now, room, result)
+    def _feed_group(self, shards: Sequence[int], now: datetime, room: _Room, result: FeedResult) -> None:
+        """Read what has become due in a few shards: usually little, so the first pages are small."""
+        behind = [shard for shard in shards if shard in self._backlogs]
+        others = [shard for shard in shards if shard not in self._backlogs]
+        limit = min(FIRST_PAGE_SIZE, self._options.page_size)
+        pages = self._store.first_due(others, now, room.until, limit) if others else []
+        for shard, page in zip(others, pages, strict=True):
+            self._add(page.timers, now, room, result)
+            after = page.after and self._read_page(shard, page.after, now, room, result)
             if after is not None:
                 self._backlogs[shard] = _Backlog(after)
-        else:
+        for shard in behind:
+            backlog = self._backlogs[shard]
             backlog.recent = self._read_page(shard, backlog.recent or now - RECENT, now, room, result)
             while backlog.recent is not None and room.pages > 0:
                 room.pages -= 1
@@ -290,15 +298,16 @@ class Feeder:
     def _read_page(
         self, shard: int, after: Position | datetime | None, now: datetime, room: _Room, result: FeedResult
     ) -> Position | None:
-        """Read a page of due timers. Return where the next one begins.
-
-        Timers are fed when there is a page of them: most shards have few that are due, and each batch is several statements.
-        """
+        """Read a page of due timers. Return where the next one begins."""
         page = self._store.due(shard, now, room.until, after, self._options.page_size)
-        self._read += page.timers
+        self._add(page.timers, now, room, result)
+        return page.after
+
+    def _add(self, timers: Sequence[StoredTimer], now: datetime, room: _Room, result: FeedResult) -> None:
+        """Feed timers when there is a page of them: most shards have few that are due, and each batch is several statements."""
+        self._read += timers
         if len(self._read) >= self._options.page_size:
             self._feed_read(now, room, result)
-        return page.after
 
     def _feed_read(self, now: datetime, room: _Room, result: FeedResult) -> None:
         """Take the timers that nobody has taken, and feed them with those that this cell has taken before."""
@@ -333,16 +342,15 @@ class Feeder:
 
     def _sweep(self, now: datetime, room: _Room, result: FeedResult) -> None:
         """Look after a few shards of others: an owner may be alive and unable to do its work."""
-        count = min(MAX_SWEPT_SHARDS, ceil(self._num_shards / SWEEP_PASSES))
+        count = min(SHARDS_AT_ONCE, ceil(self._num_shards / SWEEP_PASSES))
         owned = set(self._membership.shards)
-        for _ in range(count):
-            shard = self._swept % self._num_shards
-            self._swept = shard + 1
-            if shard not in owned:
-                self._read += self._store.due(
-                    shard, now, now - SWEEP_AGE, None, self._options.page_size
-                ).timers
-        self._feed_read(now, room, result)
+        swept = [(self._swept + number) % self._num_shards for number in range(count)]
+        self._swept += count
+        others = [shard for shard in swept if shard not in owned]
+        if others:
+            for page in self._store.first_due(others, now, now - SWEEP_AGE, FIRST_PAGE_SIZE):
+                self._read += page.timers
+            self._feed_read(now, room, result)
 
     def _review_waiting(self, now: datetime) -> None:
         """Let calls that have waited for too long follow their timers, which other cells may have taken.

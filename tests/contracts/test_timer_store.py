@@ -379,6 +379,20 @@ def test_pages_of_due_timers_contain_each_once(store: TimerStore) -> None:
     assert set(found[:3]) == {timer.key.timer_id for timer in timers[20:]}
 
 
+def test_the_first_pages_of_several_shards_are_those_of_each(store: TimerStore) -> None:
+    shards = [SHARD, (SHARD + 1) % NUM_SHARDS, (SHARD + 2) % NUM_SHARDS]
+    for shard, count in zip(shards, (7, 0, 2), strict=True):
+        timers = build_timers_of_shard(shard, count + 1)
+        put_new(store, *timers[:count], replace(timers[count], execute_at=NOW + HOUR))
+    taken, *_ = store.due(SHARD, NOW, NOW, None, 1).timers
+    assert store.take([taken], NOW - SECOND, NOW + HOUR)
+    pages = store.first_due(shards, NOW, NOW, 3)
+    assert pages == [store.due(shard, NOW, NOW, None, 3) for shard in shards]
+    assert [len(page.timers) for page in pages] == [3, 0, 2]
+    assert taken.key in {timer.key for timer in pages[0].timers}
+    assert pages[1:] == [([], None), (pages[2].timers, None)]
+
+
 def test_timers_that_are_due_after_a_time_are_found_without_the_earlier_ones(store: TimerStore) -> None:
     timers = [
         replace(timer, execute_at=NOW + (number // 2) * timedelta(milliseconds=1))

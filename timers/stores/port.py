@@ -382,6 +382,9 @@ class TimerStore(Protocol):
         `after` is the position in which an earlier page has ended, or a time after which the timers are due. Timers that another cell has taken until after `now` are left out. Those that this cell has taken are included.
         """
 
+    def first_due(self, shards: Sequence[int], now: datetime, until: datetime, limit: int) -> list[TimerPage]:
+        """Return the first page of each shard, as `due` does. It costs much less than a request for each shard."""
+
     def take(self, timers: Sequence[StoredTimer], now: datetime, until: datetime) -> list[StoredTimer]:
         """Take timers until a time, as they were read. Return those that were won, as they are now.
 

@@ -174,6 +174,9 @@ class MemoryTimerStore:
         page = sorted(found, key=get_order)[:limit]
         return TimerPage(page, encode_position(*get_order(page[-1])) if len(page) == limit else None)
 
+    def first_due(self, shards: Sequence[int], now: datetime, until: datetime, limit: int) -> list[TimerPage]:
+        return [self.due(shard, now, until, None, limit) for shard in shards]
+
     def take(self, timers: Sequence[StoredTimer], now: datetime, until: datetime) -> list[StoredTimer]:
         won = []
         for timer in timers:

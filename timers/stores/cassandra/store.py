@@ -307,25 +307,30 @@ class CassandraTimerStore:
     def due(
         self, shard: int, now: datetime, until: datetime, after: Position | datetime | None, limit: int
     ) -> TimerPage:
-        if after:
-            after_time, after_uuid = parse_due_position(after)
-            if after_time > until:  # which Cassandra would refuse
-                return TimerPage([], None)
-            timers = self._read_due(shard, until, limit, DUE_AFTER, after=after_time, after_uuid=after_uuid)
-        else:
-            (floors,) = self._read_floors([shard])
-            timers = self._read_due(shard, until, limit, DUE_FROM_FLOOR, floor=floors.read or EPOCH)
-            self._raise_floors(shard, floors, min([now, *(timer.execute_at for timer in timers[:1])]))
+        if not after:
+            return self.first_due([shard], now, until, limit)[0]
+        after_time, after_uuid = parse_due_position(after)
+        if after_time > until:  # which Cassandra would refuse
+            return TimerPage([], None)
+        statement = _select_due(shard, until, limit, DUE_AFTER, after=after_time, after_uuid=after_uuid)
+        return self._build_due_page(list(map(read_timer_row, self._client.read(statement))), now, limit)
+
+    def first_due(self, shards: Sequence[int], now: datetime, until: datetime, limit: int) -> list[TimerPage]:
+        floors = self._read_floors(shards)
+        statements = [
+            _select_due(shard, until, limit, DUE_FROM_FLOOR, floor=one.read or EPOCH)
+            for shard, one in zip(shards, floors, strict=True)
+        ]
+        pages = []
+        for shard, one, rows in zip(shards, floors, self._client.read_each(statements), strict=True):
+            timers = list(map(read_timer_row, rows))
+            self._raise_floors(shard, one, min([now, *(timer.execute_at for timer in timers[:1])]))
+            pages.append(self._build_due_page(timers, now, limit))
+        return pages
+
+    def _build_due_page(self, timers: Sequence[StoredTimer], now: datetime, limit: int) -> TimerPage:
         found = [timer for timer in timers if timer.taken_until <= now or timer.taken_by == self._cell]
         return TimerPage(found, build_due_position(timers[-1]) if len(timers) == limit else None)
-
-    def _read_due(
-        self, shard: int, until: datetime, limit: int, condition: str, **bounds: object
-    ) -> list[StoredTimer]:
-        statement = build_select_all(
-            TIMER_COLUMNS, shard, RowType.TIMER, condition, until=until, rows=limit, **bounds
-        )
-        return [read_timer_row(row) for row in self._client.read(statement)]
 
     def take(self, timers: Sequence[StoredTimer], now: datetime, until: datetime) -> list[StoredTimer]:
         def build_change(timer: StoredTimer, taken: StoredTimer) -> Change:
@@ -623,6 +628,10 @@ def _build_namespace_key(namespace: QualifiedNamespace) -> dict[str, object]:
 
 def _build_pointer_key(key: TimerKey) -> dict[str, object]:
     return build_key(key.shard, RowType.POINTER, key.uuid)
+
+
+def _select_due(shard: int, until: datetime, limit: int, condition: str, **bounds: object) -> Statement:
+    return build_select_all(TIMER_COLUMNS, shard, RowType.TIMER, condition, until=until, rows=limit, **bounds)
 
 
 def _build_timer_key(key: TimerKey, place: datetime) -> dict[str, object]:

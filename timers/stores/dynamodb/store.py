@@ -333,6 +333,10 @@ class DynamoDbTimerStore:
             found, encode_position(last["timer_execute_at"]["S"], last["sortKey"]["S"]) if last else None
         )
 
+    def first_due(self, shards: Sequence[int], now: datetime, until: datetime, limit: int) -> list[TimerPage]:
+        reads = [partial(self.due, shard, now, until, None, limit) for shard in shards]
+        return self._client.run_all(reads)
+
     def take(self, timers: Sequence[StoredTimer], now: datetime, until: datetime) -> list[StoredTimer]:
         def take(timer: StoredTimer) -> StoredTimer | None:
             taken = replace(timer, takes=timer.takes + 1, taken_until=round_up(until), taken_by=self._cell)

@@ -319,6 +319,9 @@ class MongoTimerStore:
         found = [read_timer_document(one) for one in documents]
         return TimerPage(found, build_due_position(found[-1]) if len(found) == limit else None)
 
+    def first_due(self, shards: Sequence[int], now: datetime, until: datetime, limit: int) -> list[TimerPage]:
+        return [self.due(shard, now, until, None, limit) for shard in shards]
+
     def take(self, timers: Sequence[StoredTimer], now: datetime, until: datetime) -> list[StoredTimer]:
         until = round_up(until)
         won: list[StoredTimer] = []

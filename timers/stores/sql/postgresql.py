@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import Connection, RowMapping, TextClause, text
 
 from eventservice.kernel.ids import new_id
-from timers.stores.port import NextAttempt, StoredTimer, Take
-from timers.stores.sql.store import SqlTimerStore
+from timers.stores.port import NextAttempt, StoredTimer, Take, TimerPage
+from timers.stores.sql.store import SqlTimerStore, build_due_page
+from timers.stores.sql.tables import timers
 
 _ROWS = {
     "shards": "INTEGER[]",
@@ -46,6 +47,12 @@ RESCHEDULE = _build_call(
     next_seq="BIGINT[]",
 )
 REMOVE = _build_call("remove_timers", cell="VARCHAR")
+FIRST_DUE = text("""
+SELECT due.* FROM unnest(CAST(:shards AS INTEGER[])) AS shard CROSS JOIN LATERAL (
+    SELECT * FROM timers WHERE shard_id = shard AND row_type = 2 AND timer_execute_at <= CAST(:until AS TIMESTAMP)
+        AND (timer_taken_until <= CAST(:now AS TIMESTAMP) OR timer_taken_by = CAST(:cell AS VARCHAR))
+    ORDER BY timer_execute_at, timer_uuid LIMIT CAST(:limit AS INTEGER)
+) AS due""").columns(*timers.columns)
 FUNCTIONS = ("take_timers", "reschedule_timers", "remove_timers")
 # Two processes that replace a function at the same time would disturb each other. The number has no meaning.
 MIGRATION_LOCK = 4_119_203
@@ -69,19 +76,32 @@ class PostgreSqlTimerStore(SqlTimerStore):
         missing = [f"there is no function {name}" for name in FUNCTIONS if name not in found]
         return [*super()._find_differences(connection), *missing]
 
-    def _take_batch(self, timers: Sequence[StoredTimer], until: datetime) -> list[StoredTimer]:
+    def first_due(self, shards: Sequence[int], now: datetime, until: datetime, limit: int) -> list[TimerPage]:
+        values = {
+            "shards": list(shards),
+            "now": _strip(now),
+            "until": _strip(until),
+            "cell": self._cell,
+            "limit": limit,
+        }
+        found: dict[int, list[RowMapping]] = {shard: [] for shard in shards}
+        for row in self._read(lambda connection: connection.execute(FIRST_DUE, values).mappings().all()):
+            found[row["shard_id"]].append(row)
+        return [build_due_page(rows, limit) for rows in found.values()]
+
+    def _take_batch(self, free: Sequence[StoredTimer], until: datetime) -> list[StoredTimer]:
         taken = self._call(
             TAKE,
             {
-                **_identify([timer.take for timer in timers]),
-                "takes": [timer.takes for timer in timers],
-                "taken_until": [_strip(timer.taken_until) for timer in timers],
+                **_identify([timer.take for timer in free]),
+                "takes": [timer.takes for timer in free],
+                "taken_until": [_strip(timer.taken_until) for timer in free],
                 "new_taken_until": _strip(until),
                 "cell": self._cell,
                 "take_id": new_id(),
             },
         )
-        return [timer for timer in timers if timer.key.uuid in taken]
+        return [timer for timer in free if timer.key.uuid in taken]
 
     def _reschedule_batch(self, attempts: Sequence[NextAttempt]) -> int:
         progress = [one.progress for one in attempts]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -237,9 +237,18 @@ class SqlTimerStore:
         self, shard: int, now: datetime, until: datetime, after: Position | datetime | None, limit: int
     ) -> TimerPage:
         position = parse_due_position(after) if after else None
-        rows = self._select(statements.select_due(shard, now, until, position, limit, self._cell))
-        found = [read_timer_row(row) for row in rows]
-        return TimerPage(found, build_due_position(found[-1]) if len(found) == limit else None)
+        statement = statements.select_due(shard, now, until, position, limit, self._cell)
+        return build_due_page(self._select(statement), limit)
+
+    def first_due(self, shards: Sequence[int], now: datetime, until: datetime, limit: int) -> list[TimerPage]:
+        def read(connection: Connection) -> list[TimerPage]:
+            pages = []
+            for shard in shards:
+                statement = statements.select_due(shard, now, until, None, limit, self._cell)
+                pages.append(build_due_page(connection.execute(statement).mappings(), limit))
+            return pages
+
+        return self._read(read)
 
     def take(self, timers: Sequence[StoredTimer], now: datetime, until: datetime) -> list[StoredTimer]:
         until = round_up(until)
@@ -397,6 +406,11 @@ def _build_engine(spec: StoreSpec, database: SqlDatabase) -> Engine:
 
     event.listen(engine, "connect", partial(begin_session, database))
     return engine
+
+
+def build_due_page(rows: Iterable[RowMapping], limit: int) -> TimerPage:
+    found = [read_timer_row(row) for row in rows]
+    return TimerPage(found, build_due_position(found[-1]) if len(found) == limit else None)
 
 
 def _get_code(error: DBAPIError) -> str | int | None:
