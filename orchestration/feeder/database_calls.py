@@ -25,7 +25,7 @@ from timers.stores.encoding import split_batches
 from timers.stores.port import FORMAT, QualifiedNamespace, Revision, StoredTimer, TimerKey
 
 # A tenant may have this many timers ready for each attempt that it may have in flight.
-READY_PER_ATTEMPT = 5
+READY_PER_ATTEMPT = 10
 # How many calls one query names.
 MAX_REVISIONS = 1000
 

@@ -27,6 +27,8 @@ from timers.stores.port import (
 
 log = get_logger(__name__)
 
+# Room for so many timers is worth a pass.
+MUCH_ROOM = 100
 # Marks that are applied in one go.
 MAX_MARKS = 500
 # One request reads the first due timers of so many shards, and so many of each.
@@ -93,6 +95,8 @@ class _Room:
         self._reserve = reserve
         self._total = self._split(limit)
         self._tenants: dict[uuid.UUID, _Allowance] = {}
+        # Tenants of which timers were left because of their own limits.
+        self.full: set[uuid.UUID] = set()
 
     @property
     def left(self) -> int:
@@ -104,6 +108,8 @@ class _Room:
             self._tenants[tenant_id] = self._split(self._calls.find_room(tenant_id, self.until))
         allowances = (self._total, self._tenants[tenant_id])
         if any(one.left < 1 for one in allowances):
+            if self._tenants[tenant_id].left < 1:
+                self.full.add(tenant_id)
             return False
         for one in allowances:
             one.left -= 1
@@ -156,6 +162,8 @@ class Feeder:
         self._unstarted: dict[Revision, tuple[uuid.UUID, datetime]] = {}
         # Timers that were read in this pass and not fed yet.
         self._read: list[StoredTimer] = []
+        # Of the last pass.
+        self._full: set[uuid.UUID] = set()
         self._turn = 0
         self._swept = 0
         self.clock_skew: timedelta | None = None
@@ -183,11 +191,19 @@ class Feeder:
         )
         self._feed_shards(now, room, result)
         self._sweep(now, room, result)
+        self._full = room.full
         self._review_waiting(now)
         # Only a pass that could take shows that this process does its share.
         self._membership.beat()
         result.was_able = True
         return result
+
+    def has_new_room(self) -> bool:
+        """Return whether a tenant of which the last pass left timers has room for many of them now."""
+        if not self._full:
+            return False
+        until = self._calls.read_now() + self._options.look_ahead
+        return any(self._calls.find_room(tenant_id, until) >= MUCH_ROOM for tenant_id in self._full)
 
     def leave(self) -> None:
         """Let others take over at once. What has been taken is protected until its takes end."""

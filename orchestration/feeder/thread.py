@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 from django.db import DatabaseError, connections
@@ -22,6 +23,8 @@ log = get_logger(__name__)
 
 # Between two passes, unless there is more to do.
 PASS_SECONDS = 2.0
+# Whether attempts have started, so that there is room for what the last pass has left.
+ROOM_SECONDS = 0.1
 # While no namespace uses the store.
 IDLE_SECONDS = 5.0
 # After a pass that the store or the database did not allow.
@@ -59,11 +62,25 @@ class FeederThread:
     def _run(self) -> None:
         pause = 0.0
         try:
-            while not self._is_stopping.wait(pause):
+            while not self._wait(pause):
                 pause = self._step(pause)
             self._leave()
         finally:
             connections.close_all()
+
+    def _wait(self, pause: float) -> bool:
+        """Wait for the next pass, at most that long. Return whether the thread is to stop."""
+        end = time.monotonic() + pause
+        while (left := end - time.monotonic()) > 0 and not self._is_stopping.wait(min(left, ROOM_SECONDS)):
+            if self._has_new_room():
+                break
+        return self._is_stopping.is_set()
+
+    def _has_new_room(self) -> bool:
+        try:
+            return self._feeder is not None and self._feeder.has_new_room()
+        except (DatabaseError, InterfaceError):
+            return False  # the next pass says why
 
     def _step(self, last_pause: float) -> float:
         """Make one pass. Return how long to wait before the next."""
