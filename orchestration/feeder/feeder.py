@@ -36,6 +36,9 @@ SHARDS_AT_ONCE, FIRST_PAGE_SIZE = 16, 50
 # In a shard with a backlog, timers that have been due for less than this are not read behind the others. The end of an
 # attempt, with the time of the next one, has usually reached the store by then.
 RECENT = timedelta(seconds=10)
+# A process of this cell may have died between taking and feeding. What is taken is looked at in one of so many passes, and when
+# this process owns other shards than before.
+OWN_PASSES = 5
 # Each process looks at all shards in about so many passes, whoever owns them, for timers that nobody takes.
 SWEEP_PASSES = 30
 SWEEP_AGE = timedelta(seconds=30)
@@ -162,6 +165,7 @@ class Feeder:
         self._unstarted: dict[Revision, tuple[uuid.UUID, datetime]] = {}
         # Timers that were read in this pass and not fed yet.
         self._read: list[StoredTimer] = []
+        self._checks_own = True
         # Of the last pass.
         self._full: set[uuid.UUID] = set()
         self._turn = 0
@@ -180,8 +184,10 @@ class Feeder:
         if self._calls.is_paused() or not self._is_clock_right():
             return result
         self._read_namespaces()
+        before = self._membership.shards
         self._membership.rebalance(self._num_shards)
         self._turn += 1
+        self._checks_own = self._turn % OWN_PASSES == 0 or before != self._membership.shards
         room = _Room(
             self._calls,
             now + self._options.look_ahead,
@@ -285,7 +291,8 @@ class Feeder:
         behind = [shard for shard in shards if shard in self._backlogs]
         others = [shard for shard in shards if shard not in self._backlogs]
         limit = min(FIRST_PAGE_SIZE, self._options.page_size)
-        pages = self._store.first_due(others, now, room.until, limit) if others else []
+        own = self._checks_own
+        pages = self._store.first_due(others, now, room.until, limit, own=own) if others else []
         for shard, page in zip(others, pages, strict=True):
             self._add(page.timers, now, room, result)
             after = page.after and self._read_page(shard, page.after, now, room, result)
@@ -364,7 +371,7 @@ class Feeder:
         self._swept += count
         others = [shard for shard in swept if shard not in owned]
         if others:
-            for page in self._store.first_due(others, now, now - SWEEP_AGE, FIRST_PAGE_SIZE):
+            for page in self._store.first_due(others, now, now - SWEEP_AGE, FIRST_PAGE_SIZE, own=True):
                 self._read += page.timers
             self._feed_read(now, room, result)
 

@@ -386,11 +386,14 @@ def test_the_first_pages_of_several_shards_are_those_of_each(store: TimerStore) 
         put_new(store, *timers[:count], replace(timers[count], execute_at=NOW + HOUR))
     taken, *_ = store.due(SHARD, NOW, NOW, None, 1).timers
     assert store.take([taken], NOW - SECOND, NOW + HOUR)
-    pages = store.first_due(shards, NOW, NOW, 3)
+    pages = store.first_due(shards, NOW, NOW, 3, own=True)
     assert pages == [store.due(shard, NOW, NOW, None, 3) for shard in shards]
     assert [len(page.timers) for page in pages] == [3, 0, 2]
     assert taken.key in {timer.key for timer in pages[0].timers}
-    assert pages[1:] == [([], None), (pages[2].timers, None)]
+    assert [page.after is None for page in pages] == [False, True, True]
+    others = store.first_due(shards, NOW, NOW, 10, own=False)
+    assert [len(page.timers) for page in others] == [6, 0, 2]
+    assert taken.key not in {timer.key for timer in others[0].timers}
 
 
 def test_timers_that_are_due_after_a_time_are_found_without_the_earlier_ones(store: TimerStore) -> None:

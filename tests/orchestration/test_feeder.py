@@ -12,7 +12,7 @@ from eventservice.db.now import pin_time
 from eventservice.kernel.errors import NotFound
 from eventservice.kernel.ids import new_id
 from orchestration.feeder.database_calls import DatabaseCalls
-from orchestration.feeder.feeder import DEFAULT_OPTIONS, Feeder, FeederOptions
+from orchestration.feeder.feeder import DEFAULT_OPTIONS, OWN_PASSES, Feeder, FeederOptions
 from orchestration.feeder.timer_changes import StoredTimers, TimerFiring
 from orchestration.models import ServiceCall
 from orchestration.retries import RetryPolicy
@@ -117,18 +117,17 @@ def test_a_timer_that_is_due_at_once_is_fed_at_once_and_cannot_be_changed_meanwh
     setting.set("now", NOON + HOUR)
 
 
-def test_a_timer_that_was_taken_and_not_fed_is_fed_by_the_next_pass(setting: Setting) -> None:
+def test_a_timer_that_was_taken_and_not_fed_is_fed_by_one_of_the_next_passes(setting: Setting) -> None:
     timer = setting.set("later", NOON + HOUR)
     at = NOON + HOUR
     setting.store.take([timer], at, at + HOUR)
-    assert setting.run_pass(at) == 1
-    assert setting.run_pass(at) == 0
+    assert sum(setting.run_pass(at) for _ in range(OWN_PASSES)) == 1
 
 
 def test_the_last_engine_that_stops_leaves_to_other_cells_what_it_has_not_started(
     setting: Setting, tenant: Any
 ) -> None:
-    """What it has started is removed, so that nobody repeats it."""
+    """It also removes what it has done, so that nobody repeats that."""
     done, ready = setting.set("done", NOON), setting.set("ready", NOON + 3 * SECOND)
     started = setting.engine.start_one()
     other = Membership()

@@ -301,16 +301,18 @@ class World:
         self._acknowledge(key, before, timer)
 
     def _repeat(self, timers: StoredTimers, promise: Promise) -> None:
+        key, revision = promise.timer.key, promise.timer.revision
+        is_known = True
         try:
             timers.set(promise.timer)
         except OutcomeUnknown:
-            self.settled_at[promise.timer.key] = self.now + MAX_WRITE_SECONDS
-            return
+            is_known = False
+            self.settled_at[key] = self.now + MAX_WRITE_SECONDS
+            self.log(f"set {key.timer_id} {revision} again: unknown")
         # It may have ended meanwhile, in a cell that is lost. Then it begins again, under the same idempotency key.
-        self.deliveries_before_repeat.setdefault(promise.timer.revision, []).extend(
-            self.deliveries.pop(promise.timer.revision, [])
-        )
-        self._acknowledge(promise.timer.key, None, promise.timer)
+        self.deliveries_before_repeat.setdefault(revision, []).extend(self.deliveries.pop(revision, []))
+        if is_known:
+            self._acknowledge(key, None, promise.timer)
 
     def _delete(self, timers: StoredTimers, key: TimerKey) -> None:
         before = self.promises.get(key)
@@ -452,8 +454,8 @@ class SteppedStore:
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
 
-        def call(*args: Any) -> Any:
-            return self._call(name, method, args)
+        def call(*args: Any, **options: Any) -> Any:
+            return self._call(name, partial(method, **options), args)
 
         return call
 

@@ -251,6 +251,9 @@ class TimerPage(NamedTuple):
     # None at the end of the list.
     after: Position | None
 
+    def leave_out_taken(self, now: datetime) -> TimerPage:
+        return self._replace(timers=[timer for timer in self.timers if not timer.is_taken(now)])
+
 
 class Member(NamedTuple):
     """A living engine process of any cell. It counts its heartbeats, the first of which is 1."""
@@ -382,8 +385,13 @@ class TimerStore(Protocol):
         `after` is the position in which an earlier page has ended, or a time after which the timers are due. Timers that another cell has taken until after `now` are left out. Those that this cell has taken are included.
         """
 
-    def first_due(self, shards: Sequence[int], now: datetime, until: datetime, limit: int) -> list[TimerPage]:
-        """Return the first page of each shard, as `due` does. It costs much less than a request for each shard."""
+    def first_due(
+        self, shards: Sequence[int], now: datetime, until: datetime, limit: int, *, own: bool
+    ) -> list[TimerPage]:
+        """Return the first page of each shard, as `due` does, which costs much less than a request for each.
+
+        Without `own`, timers that this cell has taken are left out, too.
+        """
 
     def take(self, timers: Sequence[StoredTimer], now: datetime, until: datetime) -> list[StoredTimer]:
         """Take timers until a time, as they were read. Return those that were won, as they are now.

@@ -308,14 +308,16 @@ class CassandraTimerStore:
         self, shard: int, now: datetime, until: datetime, after: Position | datetime | None, limit: int
     ) -> TimerPage:
         if not after:
-            return self.first_due([shard], now, until, limit)[0]
+            return self.first_due([shard], now, until, limit, own=True)[0]
         after_time, after_uuid = parse_due_position(after)
         if after_time > until:  # which Cassandra would refuse
             return TimerPage([], None)
         statement = _select_due(shard, until, limit, DUE_AFTER, after=after_time, after_uuid=after_uuid)
         return self._build_due_page(list(map(read_timer_row, self._client.read(statement))), now, limit)
 
-    def first_due(self, shards: Sequence[int], now: datetime, until: datetime, limit: int) -> list[TimerPage]:
+    def first_due(
+        self, shards: Sequence[int], now: datetime, until: datetime, limit: int, *, own: bool
+    ) -> list[TimerPage]:
         floors = self._read_floors(shards)
         statements = [
             _select_due(shard, until, limit, DUE_FROM_FLOOR, floor=one.read or EPOCH)
@@ -325,7 +327,8 @@ class CassandraTimerStore:
         for shard, one, rows in zip(shards, floors, self._client.read_each(statements), strict=True):
             timers = list(map(read_timer_row, rows))
             self._raise_floors(shard, one, min([now, *(timer.execute_at for timer in timers[:1])]))
-            pages.append(self._build_due_page(timers, now, limit))
+            page = self._build_due_page(timers, now, limit)
+            pages.append(page if own else page.leave_out_taken(now))
         return pages
 
     def _build_due_page(self, timers: Sequence[StoredTimer], now: datetime, limit: int) -> TimerPage:

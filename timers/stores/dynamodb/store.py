@@ -333,9 +333,12 @@ class DynamoDbTimerStore:
             found, encode_position(last["timer_execute_at"]["S"], last["sortKey"]["S"]) if last else None
         )
 
-    def first_due(self, shards: Sequence[int], now: datetime, until: datetime, limit: int) -> list[TimerPage]:
+    def first_due(
+        self, shards: Sequence[int], now: datetime, until: datetime, limit: int, *, own: bool
+    ) -> list[TimerPage]:
         reads = [partial(self.due, shard, now, until, None, limit) for shard in shards]
-        return self._client.run_all(reads)
+        pages = self._client.run_all(reads)
+        return pages if own else [page.leave_out_taken(now) for page in pages]
 
     def take(self, timers: Sequence[StoredTimer], now: datetime, until: datetime) -> list[StoredTimer]:
         def take(timer: StoredTimer) -> StoredTimer | None:

@@ -300,9 +300,19 @@ class MongoTimerStore:
     def due(
         self, shard: int, now: datetime, until: datetime, after: Position | datetime | None, limit: int
     ) -> TimerPage:
-        conditions: list[Document] = [
-            {"$or": [{"timer_taken_until": {"$lte": now}}, {"timer_taken_by": self._cell}]}
-        ]
+        return self._read_due(shard, now, until, after, limit, self._cell)
+
+    def _read_due(
+        self,
+        shard: int,
+        now: datetime,
+        until: datetime,
+        after: Position | datetime | None,
+        limit: int,
+        cell: str | None,
+    ) -> TimerPage:
+        free: Document = {"timer_taken_until": {"$lte": now}}
+        conditions = [free if cell is None else {"$or": [free, {"timer_taken_by": cell}]}]
         bounds: Document = {"$lte": until}
         if after:
             execute_at, timer_uuid = parse_due_position(after)
@@ -319,8 +329,11 @@ class MongoTimerStore:
         found = [read_timer_document(one) for one in documents]
         return TimerPage(found, build_due_position(found[-1]) if len(found) == limit else None)
 
-    def first_due(self, shards: Sequence[int], now: datetime, until: datetime, limit: int) -> list[TimerPage]:
-        return [self.due(shard, now, until, None, limit) for shard in shards]
+    def first_due(
+        self, shards: Sequence[int], now: datetime, until: datetime, limit: int, *, own: bool
+    ) -> list[TimerPage]:
+        cell = self._cell if own else None
+        return [self._read_due(shard, now, until, None, limit, cell) for shard in shards]
 
     def take(self, timers: Sequence[StoredTimer], now: datetime, until: datetime) -> list[StoredTimer]:
         until = round_up(until)

@@ -76,12 +76,14 @@ class PostgreSqlTimerStore(SqlTimerStore):
         missing = [f"there is no function {name}" for name in FUNCTIONS if name not in found]
         return [*super()._find_differences(connection), *missing]
 
-    def first_due(self, shards: Sequence[int], now: datetime, until: datetime, limit: int) -> list[TimerPage]:
+    def first_due(
+        self, shards: Sequence[int], now: datetime, until: datetime, limit: int, *, own: bool
+    ) -> list[TimerPage]:
         values = {
             "shards": list(shards),
             "now": _strip(now),
             "until": _strip(until),
-            "cell": self._cell,
+            "cell": self._cell if own else None,
             "limit": limit,
         }
         found: dict[int, list[RowMapping]] = {shard: [] for shard in shards}

@@ -112,13 +112,15 @@ def select_due(
     until: datetime,
     after: tuple[datetime, uuid.UUID] | None,
     limit: int,
-    cell: str,
+    cell: str | None,
 ) -> Select[Any]:
+    """Select timers that are due, with those that the cell has taken, if one is given."""
+    free = _c.timer_taken_until <= now
     conditions = [
         _c.shard_id == shard,
         _c.row_type == int(RowType.TIMER),
         _c.timer_execute_at <= until,
-        or_(_c.timer_taken_until <= now, _c.timer_taken_by == cell),
+        free if cell is None else or_(free, _c.timer_taken_by == cell),
     ]
     if after:
         execute_at, timer_uuid = after

@@ -240,11 +240,14 @@ class SqlTimerStore:
         statement = statements.select_due(shard, now, until, position, limit, self._cell)
         return build_due_page(self._select(statement), limit)
 
-    def first_due(self, shards: Sequence[int], now: datetime, until: datetime, limit: int) -> list[TimerPage]:
+    def first_due(
+        self, shards: Sequence[int], now: datetime, until: datetime, limit: int, *, own: bool
+    ) -> list[TimerPage]:
         def read(connection: Connection) -> list[TimerPage]:
             pages = []
+            cell = self._cell if own else None
             for shard in shards:
-                statement = statements.select_due(shard, now, until, None, limit, self._cell)
+                statement = statements.select_due(shard, now, until, None, limit, cell)
                 pages.append(build_due_page(connection.execute(statement).mappings(), limit))
             return pages
 
