@@ -54,9 +54,7 @@ class Command(BaseCommand):
         self.stdout.write(f"dispatch        {check_dispatch(find_pause(), nodes, now).text}")
         backlog, outbox = timer_persistence.measure_backlog(now, MAX_COUNTED), get_status(MAX_COUNTED)
         self.stdout.write(f"calls due       {format_capped(backlog.overdue)}")
-        self.stdout.write(
-            f"in flight       {sum(node.in_flight for node in nodes if node.is_alive(now))}"
-        )
+        self.stdout.write(f"in flight       {sum(node.in_flight for node in nodes if node.is_alive(now))}")
         self.stdout.write(f"unpublished     {format_count(outbox.unpublished, 'event')}")
         self.stdout.write(f"webhooks        {outbox.pending_deliveries} to deliver")
         for queue in outbox.broker_backlogs:
