@@ -108,7 +108,7 @@ def test_a_setting_that_was_left_is_reported(settings: Any) -> None:
 
 
 def test_a_setting_for_the_next_start_is_not_called_forgotten(settings: Any) -> None:
-    """After a restore, whoever removed it would send everything again. The nodes of the backup are dead."""
+    """The nodes of a restored backup are dead. If the setting were removed now, everything would be sent again."""
     settings.DISPATCH = "paused"
     Membership(NodeRole.ENGINE).join()
     Node.objects.update(lease_until=db_now() - timedelta(minutes=1))
