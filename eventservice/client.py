@@ -16,10 +16,14 @@ changes nothing more are retried, too: reads, `change`, `delete`, `tag`, `untag`
 Before a retry, the client waits for as long as the response asks for with Retry-After. If that is longer than
 MAX_RETRY_AFTER_SECONDS, the error is raised at once, with the seconds as its `retry_after`. Nothing is retried that a limit
 on what is stored has rejected (`pending_ceiling`, `storage_limit`): calls have to end, or to be deleted, before there is room.
+
+The service's certificate is verified with the authorities that the engine trusts: those of the file SSL_CERT_FILE, or else of
+the system, or else of certifi. REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE have precedence, as always with requests.
 """
 
 from __future__ import annotations
 
+import ssl
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -98,7 +102,7 @@ class Client:
         self._tenant = f"{self._base}/tenants/{tenant_id}"
         self._timeout = timeout
         self._retries = retries
-        self._session = session or requests.Session()
+        self._session = session or _build_session()
         self._sleep = sleep
         self._key = api_key
         # Whether the last response is that of an earlier request with the same idempotency key, which was not a retry.
@@ -322,7 +326,7 @@ class Client:
                 ) from None
             except requests.RequestException as error:
                 if last or not retryable:
-                    raise Unreachable(f"{method} {url}: no response ({_find_root_cause(error)}).") from error
+                    raise Unreachable(f"{method} {url}: no response ({_describe_cause(error)}).") from error
                 self._sleep(_backoff_seconds(attempt))
                 continue
             busy = (response.status_code == TOO_MANY_REQUESTS and not _is_at_lasting_limit(response)) or (
@@ -368,11 +372,21 @@ def _build_key_header(given: object) -> dict[str, str]:
     return {"Idempotency-Key": key}
 
 
-def _find_root_cause(error: BaseException) -> str:
+def _build_session() -> requests.Session:
+    session = requests.Session()
+    # By itself, requests trusts the authorities of certifi only.
+    session.verify = ssl.get_default_verify_paths().cafile or True
+    return session
+
+
+def _describe_cause(error: BaseException) -> str:
     """Describe the innermost cause. The libraries in between wrap it in longer texts of their own."""
     while inner := error.__cause__ or error.__context__:
         error = inner
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    if isinstance(error, ssl.SSLCertVerificationError):
+        text += "; if your own authority has signed the certificate, set SSL_CERT_FILE or REQUESTS_CA_BUNDLE to its file"
+    return text
 
 
 def _describe_invalid_request(error: Exception) -> str:

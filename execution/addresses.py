@@ -197,10 +197,9 @@ class AddressPolicy:
         rule = ip and self.find_refusing_rule(ip, origin.port)
         if not (ip and rule):
             return None
-        host = f"[{origin.host}]" if ":" in origin.host else origin.host
         return (
-            f"{host}:{origin.port} is an address that may not be called: {rule}. An operator can allow it with the "
-            f"setting {name_settings(ip)}"
+            f"{_join(origin.host, origin.port)} is an address that may not be called: {rule}. An operator can allow it with "
+            f"the setting {name_settings(ip)}={_join(ip, origin.port)}"
         )
 
     def _find_rule(self, ip: str, port: int) -> str | None:
@@ -226,6 +225,10 @@ def name_settings(ip: str) -> str:
     refusal = classify(ip)
     is_private = refusal is not None and refusal.tier is Tier.PRIVATE
     return "EGRESS_ALLOW_PRIVATE or EGRESS_ALLOW" if is_private else "EGRESS_ALLOW"
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_local_name(host: str) -> bool:

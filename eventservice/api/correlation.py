@@ -16,7 +16,7 @@ from django.utils.log import log_response
 from rest_framework.request import Request
 
 from eventservice.kernel.ids import is_uuid7, new_id
-from eventservice.operators.client_address import find_client_address
+from eventservice.operators.client_address import describe_client
 from eventservice.tenants.keys import get_key_id
 
 HEADER = "X-Correlation-Id"
@@ -56,7 +56,7 @@ def _log_refusal(request: HttpRequest, response: HttpResponse) -> None:
     if code := getattr(response, "problem_code", None):  # pages have none
         refusal["code"] = code
     if response.status_code == HTTPStatus.UNAUTHORIZED:
-        refusal["client"] = find_client_address(request) or "unknown"
+        refusal["client"] = describe_client(request)
         _, _, text = request.headers.get("Authorization", "").partition(" ")
         if key_id := get_key_id(text.strip()):
             refusal["key_id"] = key_id

@@ -3,7 +3,8 @@
 Requests are counted in shared memory (http_metrics), and processes are read from /proc (process_metrics).
 
 Calls are counted over the last minutes, because no index can count all calls of the past. So these figures are gauges,
-and so is lateness: Prometheus would take a histogram whose counts fall for one that was reset each time.
+and lateness is a summary with quantiles only: Prometheus would take a histogram whose counts fall for one that was reset
+each time.
 """
 
 from __future__ import annotations
@@ -140,10 +141,12 @@ def _collect_calls(found: RecentStatistics) -> Iterator[Metric]:
     yield _gauge("calls_ended_5m", "Calls due in the last 5 minutes that have ended.", ended, ("status",))
     kinds = {(kind,): float(count) for kind, count in found.error_kinds.items()}
     yield _gauge("calls_failed_by_kind_5m", "The latest failures of these calls, by kind.", kinds, ("kind",))
-    late = {(str(share),): found.lateness(share) for share in QUANTILES}
-    known = {share: milliseconds / 1000 for share, milliseconds in late.items() if milliseconds is not None}
     about = "Seconds from due to started, of the latest calls of the last 5 minutes."
-    yield _gauge("lateness_seconds_5m", about, known, ("quantile",))
+    lateness = Metric("eventservice_lateness_seconds_5m", about, "summary")
+    for share in QUANTILES:
+        if (milliseconds := found.lateness(share)) is not None:
+            lateness.add_sample(lateness.name, {"quantile": str(share)}, milliseconds / 1000)
+    yield lateness
 
 
 def _collect_disk() -> Iterator[Metric]:

@@ -17,18 +17,34 @@ def find_client_address(request: HttpRequest) -> str | None:
     It is the connection's, unless that is a trusted proxy's (TRUSTED_PROXIES): then it is the last one in X-Forwarded-For
     that no trusted proxy has. Return None if a trusted proxy does not say whose request it is.
     """
-    forwarded = request.headers.get("X-Forwarded-For", "")
-    hops = [
-        request.META.get("REMOTE_ADDR", ""),
-        *reversed([hop.strip() for hop in forwarded.split(",") if hop.strip()]),
-    ]
-    for hop in hops:
+    for hop in _list_hops(request):
         address = _parse(hop)
         if hop and address is None:
             return None
         if address is not None and not _is_trusted(address):
             return _to_network(address)
     return None
+
+
+def describe_client(request: HttpRequest) -> str:
+    """Return the address of the client for a log, or `unknown`.
+
+    If all addresses are those of trusted proxies, it is the farthest: that of a client on the host of a proxy, or of a
+    proxy that does not say whose request it is.
+    """
+    if found := find_client_address(request):
+        return found
+    addresses = [_parse(hop) for hop in _list_hops(request) if hop]
+    if not addresses or None in addresses:
+        return "unknown"
+    return str(addresses[-1])
+
+
+def _list_hops(request: HttpRequest) -> list[str]:
+    """Return the address of the connection, and those that proxies have added, the nearest first."""
+    forwarded = request.headers.get("X-Forwarded-For", "")
+    hops = [hop.strip() for hop in forwarded.split(",") if hop.strip()]
+    return [request.META.get("REMOTE_ADDR", ""), *reversed(hops)]
 
 
 def _parse(text: str) -> Address | None:

@@ -6,14 +6,19 @@ lock that lasts longer than any lock can is void: a task that is delivered twice
 its ticket has been consumed.
 
 A database that is unavailable ends none of the cluster's readers. django-q2's pusher would sleep for 10 s and end.
+
+Entries are signed with SECRET_KEY. django-q2 knows no SECRET_KEY_FALLBACKS, and reports an entry that was signed with
+another key as an error with a traceback.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.core.signing import BadSignature, TimestampSigner
 from django.db import DatabaseError, InterfaceError, connection
 from django.db.models import Q
 from django_q.brokers.orm import ORM
@@ -97,7 +102,7 @@ class PatientBroker(DatabaseClockBroker):
     def dequeue(self) -> list[tuple[int, str]]:
         """Return the next tasks, or none after a moment if the database is unavailable."""
         try:
-            return super().dequeue()
+            return list(self._select_signed(super().dequeue()))
         except (DatabaseError, InterfaceError) as error:
             _report_trouble("queue_unavailable", error)
             time.sleep(RETRY_SECONDS)
@@ -109,6 +114,21 @@ class PatientBroker(DatabaseClockBroker):
             super().acknowledge(task_id)
         except (DatabaseError, InterfaceError) as error:
             _report_trouble("task_not_acknowledged", error)
+
+    def _select_signed(self, entries: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+        """Yield the entries, signed with SECRET_KEY if they were with one of SECRET_KEY_FALLBACKS. Delete all others.
+
+        Their chain goes on: a cluster begins with fresh tickets, and restarts chains that have stopped.
+        """
+        signer = TimestampSigner(key=Conf.SECRET_KEY, salt=Conf.PREFIX)
+        for key, payload in entries:
+            try:
+                value = signer.unsign(payload)
+            except BadSignature:
+                log.warning("task_dropped", id=key, reason="It was signed with another SECRET_KEY.")
+                self.delete(key)
+            else:
+                yield key, signer.sign(value)
 
 
 def _report_trouble(event: str, error: Exception) -> None:

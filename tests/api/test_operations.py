@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from datetime import timedelta
@@ -165,6 +166,14 @@ def test_metrics_have_the_figures_of_the_system(acme: Api, history: None) -> Non
     assert (found["shard_timers_max",], found["shard_timers_mean",]) == (0, 0)
     assert found["outbox_unpublished",] == 12
     assert found["outbox_lag_seconds",] >= 0
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_prometheus_accepts_the_metrics(acme: Api, history: None) -> None:
+    text = acme.get("/metrics").content
+    assert b"eventservice_lateness_seconds_5m{" in text
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, b"")
 
 
 def test_metrics_can_require_an_operators_key(acme: Api, operator: Api, settings: Any) -> None:

@@ -15,11 +15,11 @@ pytestmark = pytest.mark.django_db
 RESTRICTED = [
     ("http://127.0.0.1:3000/hook", "127.0.0.1:3000", "loopback (127.0.0.0/8)", "EGRESS_ALLOW"),
     ("http://127.0.0.1/", "127.0.0.1:80", "loopback", "EGRESS_ALLOW"),
-    ("https://localhost/", "localhost:443", "loopback", "EGRESS_ALLOW"),
+    ("https://localhost/", "localhost:443", "loopback", "EGRESS_ALLOW=127.0.0.1:443"),
     ("http://app.localhost:3000/", "app.localhost:3000", "loopback", "EGRESS_ALLOW"),
-    ("http://[::1]:3000/", "[::1]:3000", "loopback", "EGRESS_ALLOW"),
+    ("http://[::1]:3000/", "[::1]:3000", "loopback", "EGRESS_ALLOW=[::1]:3000"),
     ("http://169.254.169.254/latest", "169.254.169.254:80", "cloud metadata", "EGRESS_ALLOW"),
-    ("http://10.1.2.3/", "10.1.2.3:80", "private", "EGRESS_ALLOW_PRIVATE"),
+    ("http://10.1.2.3/", "10.1.2.3:80", "private", "EGRESS_ALLOW_PRIVATE or EGRESS_ALLOW=10.1.2.3:80"),
 ]
 
 

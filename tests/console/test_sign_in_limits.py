@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from django.test import Client, RequestFactory
 
 from eventservice.kernel.machine_slots import reserve_slot
-from eventservice.operators.client_address import find_client_address
+from eventservice.operators.client_address import describe_client, find_client_address
 from eventservice.operators.sign_in_limits import IN_TOTAL, MAX_COMPARISONS, PER_ADDRESS, PER_NAME
 
 PASSWORD = "correct horse battery"
@@ -127,3 +127,22 @@ def test_the_address_is_what_a_trusted_proxy_says(
     settings.TRUSTED_PROXIES = ["127.0.0.0/8", "10.0.0.5"]
     headers = {} if forwarded is None else {"X-Forwarded-For": forwarded}
     assert find_client_address(RequestFactory().get("/", REMOTE_ADDR=peer, headers=headers)) == found
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "text"),
+    [
+        ("127.0.0.1", "203.0.113.9", "203.0.113.9"),
+        ("127.0.0.1", "127.0.0.1", "127.0.0.1"),  # a client on the host of the proxy
+        ("127.0.0.1", "127.0.0.9, 10.0.0.5", "127.0.0.9"),
+        ("127.0.0.1", None, "127.0.0.1"),
+        ("127.0.0.1", "garbage, 10.0.0.5", "unknown"),
+        ("", None, "unknown"),
+    ],
+)
+def test_a_log_has_the_farthest_address_if_all_are_trusted(
+    settings: Any, peer: str, forwarded: str | None, text: str
+) -> None:
+    settings.TRUSTED_PROXIES = ["127.0.0.0/8", "10.0.0.5"]
+    headers = {} if forwarded is None else {"X-Forwarded-For": forwarded}
+    assert describe_client(RequestFactory().get("/", REMOTE_ADDR=peer, headers=headers)) == text

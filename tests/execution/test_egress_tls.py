@@ -50,6 +50,18 @@ def test_a_certified_server_is_called_under_its_name(authority: Authority) -> No
     assert server.requests[0].header("Host") == f"{NAME}:{server.port}"
 
 
+def test_the_authorities_of_ssl_cert_file_are_trusted(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", authority.ca_file)
+    with (
+        answering(ok, authority.server_context(NAME)) as server,
+        running(lookup=to_loopback) as egress,
+    ):
+        outcome = perform(egress, build_attempt(f"https://{NAME}:{server.port}/"))
+    assert isinstance(outcome, Responded), outcome
+
+
 def test_tls_connections_are_reused(authority: Authority) -> None:
     with (
         answering(ok, authority.server_context(NAME)) as server,

@@ -309,14 +309,39 @@ def test_a_backup_of_a_newer_release_is_refused(database: Path, tmp_path: Path) 
         run("restore", tmp_path / "b.db")
 
 
-def test_a_backup_of_an_older_release_is_restored_and_says_how_to_pause(
+@pytest.mark.parametrize("was_paused", [False, True])
+def test_a_backup_of_an_older_release_that_had_a_pause_is_restored_paused(
+    database: Path, tmp_path: Path, was_paused: bool
+) -> None:
+    """The schema is that of the release which introduced the pause."""
+    if was_paused:
+        run("dispatch", "pause", "--reason", "Maintenance")
+    migrate_back("timers", "0010_dispatch_pauses")
+    connection.close()
+    shutil.copy(database, tmp_path / "b.db")
+    text = run("restore", tmp_path / "b.db")
+    assert "run `manage.py migrate`" in text
+    assert "Dispatch is paused" in text
+    run("migrate", "-v0")
+    pause = find_pause()
+    assert pause is not None
+    assert pause.reason == "Restored from b.db"
+    assert OperatorAction.across_tenants.filter(action="restore").count() == 1
+
+
+def migrate_back(app: str, name: str) -> None:
+    """Undo the migrations of the default database until this one, and what depends on them."""
+    run("migrate", app, name, "-v0")
+
+
+def test_a_backup_of_an_older_release_without_a_pause_is_restored_and_says_how_to_pause(
     database: Path, tmp_path: Path
 ) -> None:
     run("backup", tmp_path / "b.db")
     with closing(sqlite3.connect(tmp_path / "b.db")) as raw, raw:
         raw.execute(f"DROP TABLE {DispatchPause._meta.db_table}")
         raw.execute("DELETE FROM django_migrations WHERE app = 'timers' AND name >= '0010_dispatch_pauses'")
-    assert "manage.py migrate` and `manage.py dispatch pause" in run("restore", tmp_path / "b.db")
+    assert "`manage.py migrate`, then `manage.py dispatch pause`" in run("restore", tmp_path / "b.db")
     assert list_tenants() == {"acme"}
 
 

@@ -22,7 +22,9 @@ from eventservice.runtime.environment import apply_dispatch_setting
 from orchestration.statistics.live_counts import read_live_counts
 from outbox.status import get_status
 from tests.factories import ServiceCallFactory, TimerFactory
-from timers.membership import ensure_shards
+from timers.membership import Membership, ensure_shards
+from timers.models import Node, NodeRole
+from timers.operator_views import list_nodes
 from timers.pause import MAX_REASON_LENGTH, find_pause
 
 pytestmark = pytest.mark.django_db
@@ -98,7 +100,19 @@ def test_a_process_pauses_dispatch_when_it_starts_if_the_settings_say_so(setting
 def test_a_setting_that_was_left_is_reported(settings: Any) -> None:
     settings.DISPATCH = "paused"
     apply_dispatch_setting()
+    Membership(NodeRole.ENGINE).join()
     assert "DISPATCH=paused is still set" in run("resume")
-    assert "DISPATCH=paused is still set" in check_dispatch(find_pause(), db_now()).remedy
+    assert "DISPATCH=paused is still set" in check_dispatch(find_pause(), list_nodes(), db_now()).remedy
     settings.DISPATCH = "running"
-    assert check_dispatch(find_pause(), db_now()).is_ok
+    assert check_dispatch(find_pause(), list_nodes(), db_now()).is_ok
+
+
+def test_a_setting_for_the_next_start_is_not_called_forgotten(settings: Any) -> None:
+    """The nodes of a restored backup are dead. If the setting were removed now, everything would be sent again."""
+    settings.DISPATCH = "paused"
+    Membership(NodeRole.ENGINE).join()
+    Node.objects.update(lease_until=db_now() - timedelta(minutes=1))
+    finding = check_dispatch(find_pause(), list_nodes(), db_now())
+    assert finding.text == "DISPATCH=paused is set: the next start of a cluster pauses dispatch."
+    assert finding.remedy == ""
+    assert "the next start of a cluster pauses dispatch" in run("status")

@@ -126,8 +126,8 @@ def test_names_of_the_settings_file_that_are_no_settings_are_reported(
         f"{file} has names that are no settings: ALOWED_HOSTS (did you mean ALLOWED_HOSTS?), TZ."
         == finding["detail"]
     )
-    file.write_text("LOG_LEVEL=INFO\n")
-    assert examine()[1]["settings file"]["detail"] == f"{file}: 1 setting"
+    file.write_text("LOG_LEVEL=INFO\nSSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt\n")
+    assert examine()[1]["settings file"]["detail"] == f"{file}: 2 settings"
     file.unlink()
     assert examine()[1]["settings file"]["ok"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -11,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django_q.brokers import get_broker
 from django_q.conf import Conf
 from django_q.models import OrmQ
+from django_q.signing import SignedPackage
 
 from eventservice.db.now import DbNow
 from eventservice.runtime.broker import DatabaseClockBroker
@@ -22,9 +24,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> DatabaseClockBroker:
     monkeypatch.setattr(Conf, "POLL", 0.0)
-    found = get_broker()
-    assert isinstance(found, DatabaseClockBroker)
-    return found
+    return DatabaseClockBroker()
 
 
 def test_tasks_are_delivered_once_and_in_order(broker: DatabaseClockBroker) -> None:
@@ -91,3 +91,36 @@ def test_it_waits_once_all_tasks_are_taken(
         assert broker.dequeue() == []
     assert waits == [2.0]
     assert len(queries) == 1
+
+
+# --- signatures ---
+
+
+def enqueue_with(secret_key: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    with monkeypatch.context() as patch:
+        patch.setattr(Conf, "SECRET_KEY", secret_key)
+        return DatabaseClockBroker().enqueue(SignedPackage.dumps({"args": [1]}))
+
+
+def test_a_task_that_was_signed_with_a_fallback_is_delivered(
+    monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    settings.SECRET_KEY_FALLBACKS = ["the previous one" * 2]
+    monkeypatch.setattr(Conf, "POLL", 0.0)
+    keys = [enqueue_with("the previous one" * 2, monkeypatch), enqueue_with(Conf.SECRET_KEY, monkeypatch)]
+    found = [entry for _ in range(2) for entry in get_broker().dequeue()]
+    assert [(key, SignedPackage.loads(payload)) for key, payload in found] == [
+        (key, {"args": [1]}) for key in keys
+    ]
+
+
+def test_a_task_that_was_signed_with_another_key_is_dropped_without_an_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Conf, "POLL", 0.0)
+    enqueue_with("somebody else's key" * 2, monkeypatch)
+    assert get_broker().dequeue() == []
+    (record,) = caplog.records
+    assert "task_dropped" in record.getMessage()
+    assert record.levelname == "WARNING"
+    assert not OrmQ.objects.exists()

@@ -49,14 +49,12 @@ class Command(BaseCommand):
         getattr(self, f"run_{action}")(**options)
 
     def run_status(self, **options: object) -> None:
-        now = db_now()
+        now, nodes = db_now(), list_nodes()
         self.stdout.write(f"database        {name_database()}")
-        self.stdout.write(f"dispatch        {check_dispatch(find_pause(), now).text}")
+        self.stdout.write(f"dispatch        {check_dispatch(find_pause(), nodes, now).text}")
         backlog, outbox = timer_persistence.measure_backlog(now, MAX_COUNTED), get_status(MAX_COUNTED)
         self.stdout.write(f"calls due       {format_capped(backlog.overdue)}")
-        self.stdout.write(
-            f"in flight       {sum(node.in_flight for node in list_nodes() if node.is_alive(now))}"
-        )
+        self.stdout.write(f"in flight       {sum(node.in_flight for node in nodes if node.is_alive(now))}")
         self.stdout.write(f"unpublished     {format_count(outbox.unpublished, 'event')}")
         self.stdout.write(f"webhooks        {outbox.pending_deliveries} to deliver")
         for queue in outbox.broker_backlogs:
@@ -69,7 +67,7 @@ class Command(BaseCommand):
                 " begun ends. Resume with `manage.py dispatch resume`."
             )
         else:
-            self.stdout.write(check_dispatch(find_pause(), db_now()).text)
+            self.stdout.write(check_dispatch(find_pause(), list_nodes(), db_now()).text)
 
     def run_resume(self, **options: object) -> None:
         try:

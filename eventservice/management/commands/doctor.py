@@ -61,6 +61,14 @@ from timers.stores.port import NO_CELL
 
 MAX_CLOCK_SKEW = timedelta(seconds=1)
 MAX_CALLS_OPENED = 5000
+# Read by the libraries for TLS: which authorities they trust.
+CERTIFICATE_VARIABLES = {
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "AWS_CA_BUNDLE",
+}
 
 STYLES = {
     Severity.OK: ("ok", "green"),
@@ -174,7 +182,7 @@ def check_settings_file() -> Finding:
         return check(code, True, f"there is none at {path}: the settings come from the environment")
     except (OSError, UnicodeDecodeError):
         return check(code, True, f"{path} cannot be read: the settings come from the environment")
-    known = {*env.names, URL, TENANT, KEY}
+    known = {*env.names, URL, TENANT, KEY, *CERTIFICATE_VARIABLES}
     unknown = [name for name in names if name not in known and not name.startswith("DJANGO_SUPERUSER_")]
     if not unknown:
         return check(code, True, f"{path}: {format_count(len(names), 'setting')}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -11,28 +12,37 @@ from django.db import connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.recorder import MigrationRecorder
+from django.db.models import Model
 
 from eventservice.db.bounded_count import MAX_COUNTED, format_capped
 from eventservice.db.dialects.backup import BackupError
-from eventservice.db.now import DbNow, db_now
+from eventservice.db.dialects.now_strategy import TimestampStorage
+from eventservice.db.now import DbNow, db_now, get_now_strategy
 from eventservice.management.database import get_file_backups, name_database
 from eventservice.operators.audit_log import CommandLine
 from eventservice.operators.models import OperatorAction
 from orchestration.lifecycle import abandon_takes
+from orchestration.models import ServiceCall
 from timers.cell import renew_cell_id
 from timers.models import Cell, DispatchPause
+from timers.pause import MAX_REASON_LENGTH
 from timers.persistence import timer_persistence
 
 COPY = "restored copy"
+
+# The columns that the table had first. A backup of an older release may lack others, which the ORM would name. Those that
+# are added later may be left out of an INSERT, because upgrades demand it (docs/decisions/0037).
+PAUSE_COLUMNS = {"id", "since", "paused_by", "reason"}
 
 NEXT_STEPS = """\
 Dispatch is paused. What to do next:
   1. Start the web processes and the cluster. Calls are accepted, and nothing is sent.
   2. Cancel what must not be sent again: what was waiting when the backup was made may have been sent since.
   3. Run `manage.py dispatch resume`."""
+MIGRATE_FIRST = "The backup was made by an older release. Before anything else, run `manage.py migrate`."
 NO_PAUSE = """\
-The backup was made by an older release, which knows no pause. Before you start the cluster:
-  1. Run `manage.py migrate` and `manage.py dispatch pause`.
+The backup was made by an older release, which has no pause of dispatch. Before you start the cluster:
+  1. Run `manage.py migrate`, then `manage.py dispatch pause`.
   2. Start the web processes and the cluster, and cancel what must not be sent again.
   3. Run `manage.py dispatch resume`."""
 
@@ -58,9 +68,9 @@ class Command(BaseCommand):
                     is_current = _check_migrations(database, file)
                     if Cell._meta.db_table in database.introspection.table_names():
                         renew_cell_id(database.alias)
-                    if is_current:
+                    if _has_columns(database, ServiceCall, {"start_before"}):
                         abandon_takes(database.alias)
-                        _pause(database, file)
+                    is_paused = _pause(database, file)
                 previous = backups.install(copy)
             finally:
                 backups.discard(copy)
@@ -72,7 +82,9 @@ class Command(BaseCommand):
         if is_current:
             due = timer_persistence.measure_backlog(db_now(), MAX_COUNTED).overdue
             self.stdout.write(f"Calls that are due, and would be sent at once: {format_capped(due)}.")
-        self.stdout.write(NEXT_STEPS if is_current else NO_PAUSE)
+        elif is_paused:
+            self.stdout.write(MIGRATE_FIRST)
+        self.stdout.write(NEXT_STEPS if is_paused else NO_PAUSE)
 
 
 @contextmanager
@@ -106,13 +118,38 @@ def _check_migrations(database: BaseDatabaseWrapper, file: Path) -> bool:
     return not executor.migration_plan(loader.graph.leaf_nodes())
 
 
-def _pause(database: BaseDatabaseWrapper, file: Path) -> None:
-    """Pause dispatch in the copy, and write the restore to its audit log."""
+def _pause(database: BaseDatabaseWrapper, file: Path) -> bool:
+    """Pause dispatch in the copy, and write the restore to its audit log. Return False if the release had no pause."""
     user = CommandLine().get_username()
-    DispatchPause.objects.using(database.alias).update_or_create(
-        pk=DispatchPause.KEY,
-        defaults={"since": DbNow(), "paused_by": user, "reason": f"Restored from {file.name}"[:200]},
-    )
-    OperatorAction.across_tenants.using(database.alias).create(
-        at=DbNow(), user=user, action="restore", tenant_id=None, subject=str(file.absolute())[:255], detail={}
-    )
+    if _has_columns(
+        database, OperatorAction, {str(field.column) for field in OperatorAction._meta.concrete_fields}
+    ):
+        OperatorAction.across_tenants.using(database.alias).create(
+            at=DbNow(),
+            user=user,
+            action="restore",
+            tenant_id=None,
+            subject=str(file.absolute())[:255],
+            detail={},
+        )
+    if not _has_columns(database, DispatchPause, PAUSE_COLUMNS):
+        return False
+    now, values = get_now_strategy(database).render_now(database, timedelta(), TimestampStorage.ISO_TEXT)
+    with database.cursor() as cursor:
+        cursor.execute("DELETE FROM dispatch_pauses")
+        cursor.execute(
+            f"INSERT INTO dispatch_pauses (id, since, paused_by, reason) VALUES (%s, {now}, %s, %s)",
+            [DispatchPause.KEY, *values, user, f"Restored from {file.name}"[:MAX_REASON_LENGTH]],
+        )
+    return True
+
+
+def _has_columns(database: BaseDatabaseWrapper, model: type[Model], columns: set[str]) -> bool:
+    """Return whether the table, as it is in the copy, has these columns. A table that does not exist has none."""
+    table = model._meta.db_table
+    with database.cursor() as cursor:
+        if table not in database.introspection.table_names(cursor):
+            return False
+        return columns <= {
+            column.name for column in database.introspection.get_table_description(cursor, table)
+        }

@@ -179,7 +179,7 @@ def read_cluster(now: datetime, chains: Iterable[Chain]) -> ClusterState:
 def check_cluster(cluster: ClusterState, process: str = "process") -> list[Finding]:
     """Return every finding on nodes, roles and leases. `process` is what this process is called in a sentence."""
     return [
-        check_dispatch(cluster.pause, cluster.now),
+        check_dispatch(cluster.pause, cluster.nodes, cluster.now),
         *(
             check_role(
                 cluster.nodes,

@@ -11,7 +11,7 @@ from eventservice.kernel.errors import Conflict
 from eventservice.kernel.findings import Finding, Severity
 from eventservice.kernel.text import end_sentence
 from eventservice.operators.formatting import format_since
-from timers.models import DispatchPause
+from timers.models import DispatchPause, Node
 from timers.pause import require_complete_move
 
 # While dispatch is paused, these only say that things wait.
@@ -22,12 +22,24 @@ REMOVE_SETTING = (
 )
 
 
-def check_dispatch(pause: DispatchPause | None, now: datetime) -> Finding:
-    """Report that dispatch is paused: since when, by whom and why. Or that it will be by the next start."""
-    if pause is None:
-        if settings.DISPATCH == "paused":
-            return Finding("dispatch", Severity.WARNING, "Dispatch is running.", REMOVE_SETTING)
+def check_dispatch(pause: DispatchPause | None, nodes: Iterable[Node], now: datetime) -> Finding:
+    """Report that dispatch is paused: since when, by whom and why. Or that it will be by the next start.
+
+    While no node is alive, DISPATCH=paused is not reported as forgotten: an operator may be about to start one with it.
+    """
+    if pause is not None:
+        return check_pause(pause, now)
+    if settings.DISPATCH != "paused":
         return Finding("dispatch", Severity.OK, "Dispatch is running: what is due is sent.")
+    if any(node.is_alive(now) for node in nodes):
+        return Finding("dispatch", Severity.WARNING, "Dispatch is running.", REMOVE_SETTING)
+    return Finding(
+        "dispatch", Severity.OK, "DISPATCH=paused is set: the next start of a cluster pauses dispatch."
+    )
+
+
+def check_pause(pause: DispatchPause, now: datetime) -> Finding:
+    """Report a pause: since when, by whom and why."""
     try:
         require_complete_move(pause)
     except Conflict as refusal:

@@ -12,7 +12,7 @@ from eventservice.db.bounded_count import format_capped
 from eventservice.kernel.findings import Finding, Severity
 from eventservice.operators.formatting import format_count, format_duration
 from eventservice.operators.health.cluster import ClusterState
-from eventservice.operators.health.dispatch import check_dispatch
+from eventservice.operators.health.dispatch import check_pause
 from eventservice.operators.health.thresholds import OUTBOX_LAG, OVERDUE, STORE_LAG
 from orchestration.engine.capacity import get_max_in_flight
 from orchestration.lifecycle.timer_marks import MarkBacklog, measure_marks
@@ -82,7 +82,7 @@ def check_starting(now: datetime) -> Finding:
     if not tenants or any(_sees_running_call(attempt) for attempt in range(LOOKS_FOR_RUNNING_CALLS)):
         return Finding("starting", Severity.OK, "Due calls are being started.")
     if pause := find_pause():
-        return replace(check_dispatch(pause, now), code="starting", severity=Severity.ERROR)
+        return replace(check_pause(pause, now), code="starting", severity=Severity.ERROR)
     return Finding(
         "starting",
         Severity.ERROR,
