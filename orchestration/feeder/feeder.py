@@ -204,10 +204,12 @@ class Feeder:
         result.was_able = True
         return result
 
+    def waits_for_room(self) -> bool:
+        """Return whether the last pass left timers because of the limits of their tenants."""
+        return bool(self._full)
+
     def has_new_room(self) -> bool:
-        """Return whether a tenant of which the last pass left timers has room for many of them now."""
-        if not self._full:
-            return False
+        """Return whether one of these tenants has room for many timers now."""
         until = self._calls.read_now() + self._options.look_ahead
         return any(self._calls.find_room(tenant_id, until) >= MUCH_ROOM for tenant_id in self._full)
 

@@ -12,6 +12,7 @@ from django.db import DatabaseError, connections
 from django.db.utils import InterfaceError
 
 from eventservice.kernel.boot_time import read_boot_time
+from eventservice.kernel.errors import DomainError
 from eventservice.kernel.logging import get_logger
 from eventservice.tenants.directory import list_namespaces_in_store
 from orchestration.feeder.database_calls import DatabaseCalls
@@ -70,6 +71,8 @@ class FeederThread:
 
     def _wait(self, pause: float) -> bool:
         """Wait for the next pass, at most that long. Return whether the thread is to stop."""
+        if self._feeder is None or not self._feeder.waits_for_room():
+            return self._is_stopping.wait(pause)
         end = time.monotonic() + pause
         while (left := end - time.monotonic()) > 0 and not self._is_stopping.wait(min(left, ROOM_SECONDS)):
             if self._has_new_room():
@@ -79,7 +82,7 @@ class FeederThread:
     def _has_new_room(self) -> bool:
         try:
             return self._feeder is not None and self._feeder.has_new_room()
-        except (DatabaseError, InterfaceError):
+        except (DatabaseError, InterfaceError, DomainError):
             return False  # the next pass says why
 
     def _step(self, last_pause: float) -> float:

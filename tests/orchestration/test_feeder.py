@@ -11,6 +11,8 @@ import pytest
 from eventservice.db.now import pin_time
 from eventservice.kernel.errors import NotFound
 from eventservice.kernel.ids import new_id
+from eventservice.kernel.ttl_cache import clear_caches
+from eventservice.tenants.models import Tenant
 from orchestration.feeder.database_calls import DatabaseCalls
 from orchestration.feeder.feeder import DEFAULT_OPTIONS, OWN_PASSES, Feeder, FeederOptions
 from orchestration.feeder.timer_changes import StoredTimers, TimerFiring
@@ -308,6 +310,24 @@ def test_timers_that_become_due_and_a_backlog_share_too_little_room(
         with pin_time(at):
             setting.engine.finish(*((one, build_response(one)) for one in setting.engine.start()))
     assert min(count_taken(setting, old), count_taken(setting, new)) >= 4
+
+
+def test_a_pass_that_filled_the_room_of_a_tenant_is_followed_by_another_when_attempts_have_started(
+    build_setting: Callable[[FeederOptions], Setting], tenant: Any
+) -> None:
+    Tenant.objects.filter(pk=tenant.tenant_id).update(max_in_flight=10)
+    clear_caches()
+    setting = build_setting(FeederOptions())
+    put_in_one_shard(setting, "timer", 150, NOON)
+    assert not setting.feeder.waits_for_room()
+    assert setting.run_pass(NOON) == 100
+    assert setting.feeder.waits_for_room()
+    with pin_time(NOON):
+        assert not setting.feeder.has_new_room()
+        setting.engine.start(100)
+        assert setting.feeder.has_new_room()
+    assert setting.run_pass(NOON) == 50
+    assert not setting.feeder.waits_for_room()
 
 
 def test_a_process_has_taken_a_limited_number_of_timers_that_have_not_started(
