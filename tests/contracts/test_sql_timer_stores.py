@@ -163,7 +163,8 @@ def test_due_timers_and_look_ups_use_their_indexes(stores: SqlStoreUnderTest) ->
         for start in range(0, len(rows), 500):
             connection.execute(timers.insert(), rows[start : start + 500])
     name = stores.database.name
-    run(stores, "ANALYZE timers" if name == "PostgreSQL" else "ANALYZE TABLE timers")
+    if name != "TiDB":  # It takes a minute for 1,024 partitions, and plans the same without it.
+        run(stores, "ANALYZE timers" if name == "PostgreSQL" else "ANALYZE TABLE timers")
     timer = build_timer("timer-7")
     shard = timer.key.shard
     due = explain(stores, statements.select_due(shard, NOW, NOW, (NOW, timer.key.uuid), 100, CELL))
