@@ -1,4 +1,4 @@
-"""Load a hundred thousand calls with their timers, tags, attempts and events, and read each database's query plans."""
+"""Load 40,000 calls with their timers, tags, attempts and events, and read each database's query plans."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.databases import get_database_name
 from tests.factories import build_state_columns
 from timers.models import TimerSchedule
 
-ROWS = 100_000
+ROWS = 40_000
 BATCH_SIZE = 10_000
 SHARDS = PARTITIONS = 16
 # Of twenty calls: most have ended, and few are due or running.

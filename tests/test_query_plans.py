@@ -1,4 +1,4 @@
-"""Each query uses its index at a hundred thousand rows, and none scans a table."""
+"""Each query uses its index at 40,000 rows, and none scans a table."""
 
 from __future__ import annotations
 
