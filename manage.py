@@ -26,7 +26,8 @@ def main() -> None:
     except (DatabaseError, InterfaceError) as error:
         from eventservice.management.database import explain_database_error
 
-        explanation = None if "--traceback" in sys.argv else explain_database_error(error)
+        command = "".join(sys.argv[1:2])
+        explanation = None if "--traceback" in sys.argv else explain_database_error(error, command)
         if explanation is None:
             raise
         sys.exit(explanation)

@@ -32,11 +32,14 @@ def get_file_backups(command: str) -> FileBackups:
     return dialect.file_backups
 
 
-def explain_database_error(error: Exception) -> str | None:
-    """Return one line that says what is wrong with the database, or None if the statement is likely at fault."""
+def explain_database_error(error: Exception, command: str = "") -> str | None:
+    """Return one line that says what is wrong with the database, or None if the statement is likely at fault.
+
+    `command` is the one that has failed.
+    """
     trouble = find_trouble(error)
+    reason = " ".join(str(error).split())
     if trouble and trouble is not TROUBLES[Cause.MIGRATION_MISSING]:
-        reason = " ".join(str(error).split())
         return f"{trouble.text} {trouble.remedy} ({name_database()}: {reason})"
     try:
         if not MigrationRecorder(connection).has_table():
@@ -47,6 +50,9 @@ def explain_database_error(error: Exception) -> str | None:
         return None
     if not missing:
         return None
+    if command == "migrate":
+        left = f"{missing} migrations are left. When the reason is gone, run the command again."
+        return f"{name_database()}: {reason.rstrip('.')}. {left}"
     return f"{name_database()} lacks {missing} migrations of this code. Run `manage.py migrate`."
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,17 @@ def test_a_schema_of_another_version_is_named(tmp_path: Path) -> None:
     told = run_commands("migrate --verbosity 0 tenants", "outbox status", DB_PATH=str(file))
     assert told[-1].startswith(f"outbox status: SQLite {file} lacks ")
     assert told[-1].endswith("migrations of this code. Run `manage.py migrate`.")
+
+
+@pytest.mark.sqlite_only
+def test_a_migration_that_fails_says_why(tmp_path: Path) -> None:
+    file = tmp_path / "partial.db"
+    run_commands("migrate --verbosity 0 tenants", DB_PATH=str(file))
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("CREATE TABLE outbox (id INTEGER)")
+    told = run_commands("migrate --verbosity 0", DB_PATH=str(file))
+    assert f'SQLite {file}: table "outbox" already exists.' in told[-1]
+    assert told[-1].endswith("migrations are left. When the reason is gone, run the command again.")
 
 
 @pytest.mark.django_db

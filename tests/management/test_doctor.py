@@ -132,6 +132,20 @@ def test_names_of_the_settings_file_that_are_no_settings_are_reported(
     assert examine()[1]["settings file"]["ok"]
 
 
+def test_a_missing_file_of_certificate_authorities_is_reported(
+    engine: Membership, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "authorities.pem"
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    finding = examine()[1]["certificate authorities"]
+    assert finding["severity"] == "warning"
+    assert finding["detail"].startswith(f"SSL_CERT_FILE={file}: there is no such file")
+    file.touch()
+    found = examine()[1]["certificate authorities"]
+    assert found["ok"]
+    assert f"SSL_CERT_FILE={file}" in found["detail"]
+
+
 def test_a_settings_file_that_others_can_read_is_reported(
     engine: Membership, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

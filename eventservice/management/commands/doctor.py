@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import filecmp
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
@@ -111,6 +112,7 @@ def examine() -> Iterator[Finding]:
         yield replace(writing, code="database_lock" if is_locked else writing.code, remedy=remedy)
     yield check_environment()
     yield check_settings_file()
+    yield check_certificate_files()
     yield check_permissions("settings_file_permissions", [get_env_path(settings.BASE_DIR)])
     yield from run_system_checks()
     yield check_encryption_keys()
@@ -171,6 +173,23 @@ def check_environment() -> Finding:
         else ": for a developer's machine only, because calls can reach its own servers"
     )
     return check("environment", True, f"{settings.ENVIRONMENT}{note}")
+
+
+def check_certificate_files() -> Finding:
+    """Report files of certificate authorities that cannot be read. The libraries ignore them, or fail at each connection."""
+    names = sorted(CERTIFICATE_VARIABLES - {"SSL_CERT_DIR"})
+    named = {name: path for name in names if (path := os.environ.get(name))}
+    unreadable = [f"{name}={path}" for name, path in named.items() if not os.access(path, os.R_OK)]
+    if not unreadable:
+        used = ", ".join(f"{name}={path}" for name, path in named.items())
+        return check("certificate_authorities", True, used or "the default ones")
+    text = f"{', '.join(unreadable)}: there is no such file, or this user cannot read it"
+    return Finding(
+        "certificate_authorities",
+        Severity.WARNING,
+        text,
+        "Correct the path: without the file, other authorities are trusted than you expect.",
+    )
 
 
 def check_settings_file() -> Finding:
