@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from eventservice.db.now import db_now
@@ -65,7 +64,7 @@ class DatabaseCalls:
 
     def find_busy(self, timers: Sequence[StoredTimer]) -> set[Revision]:
         busy: set[Revision] = set()
-        for tenant_id, revisions in _group_by_tenant(timers):
+        for tenant_id, revisions in group_by_tenant(_list_keys(timers)).items():
             calls = ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id__in=revisions)
             states = calls.values_list("service_call_id", "status", "start_before")
             busy |= {
@@ -80,7 +79,7 @@ class DatabaseCalls:
     def select_unfed(self, timers: Sequence[StoredTimer]) -> list[StoredTimer]:
         fed: set[uuid.UUID] = set()
         numbers: dict[uuid.UUID, int] = {timer.revision: timer.takes for timer in timers}
-        for tenant_id, revisions in _group_by_tenant(timers):
+        for tenant_id, revisions in group_by_tenant(_list_keys(timers)).items():
             calls = ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id__in=revisions)
             fed |= {
                 revision
@@ -128,8 +127,5 @@ def _build_waiting(call: ServiceCall) -> WaitingCall:
     return WaitingCall(key, Revision(call.service_call_id), call.timer_take or 0)
 
 
-def _group_by_tenant(timers: Sequence[StoredTimer]) -> Iterator[tuple[uuid.UUID, list[uuid.UUID]]]:
-    by_tenant: dict[uuid.UUID, list[uuid.UUID]] = defaultdict(list)
-    for timer in timers:
-        by_tenant[timer.key.namespace.tenant_id].append(timer.revision)
-    yield from by_tenant.items()
+def _list_keys(timers: Sequence[StoredTimer]) -> list[tuple[uuid.UUID, uuid.UUID]]:
+    return [(timer.key.namespace.tenant_id, timer.revision) for timer in timers]

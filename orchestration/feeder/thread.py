@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from django.db import DatabaseError, connections
 from django.db.utils import InterfaceError
@@ -71,19 +72,16 @@ class FeederThread:
 
     def _wait(self, pause: float) -> bool:
         """Wait for the next pass, at most that long. Return whether the thread is to stop."""
-        if self._feeder is None or not self._feeder.waits_for_room():
+        feeder = self._feeder
+        if feeder is None or not feeder.waits_for_room():
             return self._is_stopping.wait(pause)
         end = time.monotonic() + pause
         while (left := end - time.monotonic()) > 0 and not self._is_stopping.wait(min(left, ROOM_SECONDS)):
-            if self._has_new_room():
-                break
+            # The next pass reports an error.
+            with suppress(DatabaseError, InterfaceError, DomainError):
+                if feeder.has_new_room():
+                    break
         return self._is_stopping.is_set()
-
-    def _has_new_room(self) -> bool:
-        try:
-            return self._feeder is not None and self._feeder.has_new_room()
-        except (DatabaseError, InterfaceError, DomainError):
-            return False  # the next pass says why
 
     def _step(self, last_pause: float) -> float:
         """Make one pass. Return how long to wait before the next."""

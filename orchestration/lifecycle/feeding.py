@@ -79,8 +79,8 @@ def release_ready(store: str, limit: int) -> int:
     with transaction.atomic():
         for tenant_id, service_call_id in calls:
             timer_persistence.unschedule_timer(tenant_id, service_call_id)
-        rows = [row for row in lock_calls(calls) if row.status == Status.SCHEDULED and row.fed]
-        release_takes([row for row in rows if row.fed and row.fed.start_before], db_now())
+        rows = [row for row in lock_calls(calls) if row.fed and row.fed.start_before]
+        release_takes([row for row in rows if row.status == Status.SCHEDULED], db_now())
     return len(calls)
 
 

@@ -154,17 +154,6 @@ class MemoryTimerStore:
     def due(
         self, shard: int, now: datetime, until: datetime, after: Position | datetime | None, limit: int
     ) -> TimerPage:
-        return self._read_due(shard, now, until, after, limit, self._cell)
-
-    def _read_due(
-        self,
-        shard: int,
-        now: datetime,
-        until: datetime,
-        after: Position | datetime | None,
-        limit: int,
-        cell: str | None,
-    ) -> TimerPage:
         def get_order(timer: StoredTimer) -> tuple[str, str]:
             return timer.execute_at.isoformat(timespec="milliseconds"), str(timer.key.uuid)
 
@@ -179,7 +168,7 @@ class MemoryTimerStore:
                 for timer in self._tables.timers.values()
                 if timer.key.shard == shard
                 and timer.execute_at <= until
-                and (timer.taken_until <= now or (cell is not None and timer.taken_by == cell))
+                and (timer.taken_until <= now or timer.taken_by == self._cell)
                 and is_after(timer)
             ]
         page = sorted(found, key=get_order)[:limit]
@@ -188,8 +177,8 @@ class MemoryTimerStore:
     def first_due(
         self, shards: Sequence[int], now: datetime, until: datetime, limit: int, *, own: bool
     ) -> list[TimerPage]:
-        cell = self._cell if own else None
-        return [self._read_due(shard, now, until, None, limit, cell) for shard in shards]
+        pages = [self.due(shard, now, until, None, limit) for shard in shards]
+        return pages if own else [page.leave_out_taken(now) for page in pages]
 
     def take(self, timers: Sequence[StoredTimer], now: datetime, until: datetime) -> list[StoredTimer]:
         won = []

@@ -1,13 +1,13 @@
 """The timer store on PostgreSQL: a feeder changes timers by functions of the schema.
 
-With 256 shards, 2,000 timers took 68 µs each instead of 775 µs by one UPDATE that names 100 rows.
+With 256 shards, 2,000 timers were taken in 73 µs each, instead of 775 µs by one UPDATE that names 100 rows.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, TextClause, text
@@ -15,7 +15,7 @@ from sqlalchemy import Connection, RowMapping, TextClause, text
 from eventservice.kernel.ids import new_id
 from timers.stores.port import NextAttempt, StoredTimer, Take, TimerPage
 from timers.stores.sql.store import SqlTimerStore, build_due_page
-from timers.stores.sql.tables import timers
+from timers.stores.sql.tables import strip_time_zone, timers
 
 _ROWS = {
     "shards": "INTEGER[]",
@@ -81,8 +81,8 @@ class PostgreSqlTimerStore(SqlTimerStore):
     ) -> list[TimerPage]:
         values = {
             "shards": list(shards),
-            "now": _strip(now),
-            "until": _strip(until),
+            "now": strip_time_zone(now),
+            "until": strip_time_zone(until),
             "cell": self._cell if own else None,
             "limit": limit,
         }
@@ -97,8 +97,8 @@ class PostgreSqlTimerStore(SqlTimerStore):
             {
                 **_identify([timer.take for timer in free]),
                 "takes": [timer.takes for timer in free],
-                "taken_until": [_strip(timer.taken_until) for timer in free],
-                "new_taken_until": _strip(until),
+                "taken_until": [strip_time_zone(timer.taken_until) for timer in free],
+                "new_taken_until": strip_time_zone(until),
                 "cell": self._cell,
                 "take_id": new_id(),
             },
@@ -110,12 +110,12 @@ class PostgreSqlTimerStore(SqlTimerStore):
         rows = {
             **_identify([one.take for one in attempts]),
             "cell": self._cell,
-            "new_times": [_strip(one.execute_at) for one in attempts],
+            "new_times": [strip_time_zone(one.execute_at) for one in attempts],
             "progressed": [one is not None for one in progress],
             "attempts": [one and one.attempts for one in progress],
             "interruptions": [one and one.interruptions for one in progress],
             "first_started_at": [
-                one and one.first_started_at and _strip(one.first_started_at) for one in progress
+                one and one.first_started_at and strip_time_zone(one.first_started_at) for one in progress
             ],
             "next_seq": [one and one.next_seq for one in progress],
         }
@@ -132,13 +132,8 @@ class PostgreSqlTimerStore(SqlTimerStore):
 def _identify(takes: Sequence[Take]) -> dict[str, list[Any]]:
     return {
         "shards": [take.key.shard for take in takes],
-        "times": [_strip(take.execute_at) for take in takes],
+        "times": [strip_time_zone(take.execute_at) for take in takes],
         "uuids": [take.key.uuid for take in takes],
         "revisions": [take.revision for take in takes],
         "takes": [take.number for take in takes],
     }
-
-
-def _strip(moment: datetime) -> datetime:
-    """Return a moment as the table has it: in UTC and without a time zone."""
-    return moment.astimezone(UTC).replace(tzinfo=None)

@@ -57,8 +57,8 @@ from timers.stores.store_spec import StoreSpec
 
 T = TypeVar("T")
 
-# How many shards one statement names.
-MAX_SHARDS_IN_STATEMENT = 500
+# How many shards one statement reads, and how many it releases.
+MAX_SHARDS_IN_STATEMENT, MAX_CLAIMS_IN_STATEMENT = 500, 100
 # How many shards of a namespace one page of a list looks through.
 MAX_SHARDS_IN_PAGE = 256
 MAX_TRIES = 5
@@ -202,7 +202,7 @@ class SqlTimerStore:
         return Claim(seen.shard, seen.version + 1) if won else None
 
     def release(self, claims: Sequence[Claim]) -> None:
-        for batch in split_batches(claims, self.max_rows):
+        for batch in split_batches(claims, MAX_CLAIMS_IN_STATEMENT):
             self._change(statements.release_shards(batch))
 
     # --- timers -----------------------------------------------------------------------------------------------

@@ -40,6 +40,11 @@ _TIMES: dict[str, TypeEngine[Any]] = {
 }
 
 
+def strip_time_zone(moment: datetime) -> datetime:
+    """Return a moment as the table has it: in UTC and without a time zone."""
+    return moment.astimezone(UTC).replace(tzinfo=None)
+
+
 class UtcTime(TypeDecorator[datetime]):
     """A moment, stored in UTC without a time zone."""
 
@@ -50,7 +55,7 @@ class UtcTime(TypeDecorator[datetime]):
         return dialect.type_descriptor(_TIMES[dialect.name])
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        return None if value is None else value.astimezone(UTC).replace(tzinfo=None)
+        return None if value is None else strip_time_zone(value)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         return None if value is None else value.replace(tzinfo=UTC)
